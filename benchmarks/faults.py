@@ -36,14 +36,15 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.cables import cabled, cut, lose, mend
 from benchmarks.deaths import accuracies, config_of
 from benchmarks.fleet import small_config
-from benchmarks.trial import Failed, Trial, cabled, cut, lose, mend, repeat_first_frame
+from benchmarks.trial import Failed, Trial, repeat_first_frame
 from peermask.errors import PeermaskError
 from peermask.files import read_json
 from peermask.fleet.collect import collect_run
@@ -201,10 +202,11 @@ def main() -> None:
             continue
         problems, begun = [], time.monotonic()
         for number in range(options.first, options.first + options.trials):
+            cables: AbstractContextManager[list[str]] = cabled(AGENTS) if kind in ("cut", "loss") else nullcontext([])
             with (
                 tempfile.TemporaryDirectory() as folder,
                 small_disks(Path(folder), kind == "disk"),
-                cabled(AGENTS if kind in ("cut", "loss") else 0) as namespaces,
+                cables as namespaces,
             ):
                 trial = trial_of(kind, number, Path(folder), namespaces)
                 try:

@@ -28,14 +28,17 @@ SCHEMA = Schema.of(message(0, 0), [WIDTH])
 class Peer:
     """One that publishes and pulls."""
 
-    def __init__(self, network, agent, neighbours, missing="last", card=CARD, deadline=0.3):
+    def __init__(self, network, agent, neighbours, missing="last", card=CARD, deadline=0.3, **keys):
+        """`keys`: more for its puller; one that knows the last round is of an asynchronous run."""
         self.lines = []
         self.agent, self.network = agent, network
-        self.responder = Responder(agent, neighbours, card, self.lines.append, time=network.time)
+        self.responder = Responder(
+            agent, neighbours, card, self.lines.append, newest_only="rounds" in keys, time=network.time
+        )
         self.transport = network.join(agent, self.responder)
         limits = tiny_fleet(missing=missing, round_deadline=deadline, wait_limit=deadline, start_limit=deadline)
         self.around = Neighbourhood(self.transport, self.responder, neighbours, limits, time=network.time)
-        self.puller = Puller(self.around)
+        self.puller = Puller(self.around, **keys)
 
     def publish(self, *rounds):
         for number in rounds:
@@ -43,6 +46,9 @@ class Peer:
 
     def pull(self, number):
         return self.puller.pull(number, SCHEMA)
+
+    def take(self, number, grace=0.0):
+        return self.puller.take(number, SCHEMA, grace=grace)
 
 
 def moved_network(*links):

@@ -9,16 +9,14 @@ from contextlib import suppress
 import pytest
 from fleet_cases import Killed, MemoryFleet, simulated, tiny, tiny_fleet
 from moved_time import MovedTime
-from pulling_peers import CARD, SCHEMA, message, moved_network, same
+from pulling_peers import Peer, moved_network, same
 
 from peermask.cli.main import main
 from peermask.config.file import make_config
 from peermask.errors import NodeError
 from peermask.fleet.collect import collect_run
 from peermask.fleet.fleet import check
-from peermask.fleet.neighbourhood import Neighbourhood
-from peermask.fleet.puller import SILENT_SECONDS, Puller
-from peermask.fleet.responder import Responder
+from peermask.fleet.puller import SILENT_SECONDS
 from peermask.run.result import RunResult
 from peermask.store.table import read_rows
 
@@ -156,24 +154,6 @@ def test_the_table_of_absences_names_no_message_that_has_expired(tmp_path):
         }
 
 
-class Peer:
-    """One that publishes and takes, without learning anything."""
-
-    def __init__(self, network, agent, neighbours):
-        self.agent, self.lines = agent, []
-        self.responder = Responder(agent, neighbours, CARD, self.lines.append, newest_only=True, time=network.time)
-        self.transport = network.join(agent, self.responder)
-        limits = tiny_fleet(round_deadline=0.3, wait_limit=0.3, start_limit=0.3)
-        self.around = Neighbourhood(self.transport, self.responder, neighbours, limits, time=network.time)
-        self.puller = Puller(self.around, rounds=9)
-
-    def publish(self, number):
-        self.responder.publish(number, message(self.agent, number), SCHEMA)
-
-    def take(self, number, grace=0.0):
-        return self.puller.take(number, SCHEMA, grace=grace)
-
-
 class Counted:
     """A transport that counts who is asked."""
 
@@ -191,12 +171,13 @@ class Counted:
 class TestTaking:
     def peers(self):
         network = moved_network((0, 1), (0, 2))
-        return network, Peer(network, 0, (1, 2)), Peer(network, 1, (0,)), Peer(network, 2, (0,))
+        return network, *(
+            Peer(network, agent, others, rounds=9) for agent, others in ((0, (1, 2)), (1, (0,)), (2, (0,)))
+        )
 
     def test_the_newest_whatever_its_round_and_again_if_there_is_none_newer(self):
         _, one, slow, fast = self.peers()
-        for number in (1, 2, 3):
-            fast.publish(number)
+        fast.publish(1, 2, 3)
         first = one.take(1)
         assert first.rounds == {2: 3}
         assert first.absent == []  # who has published nothing yet is only slow
@@ -265,7 +246,7 @@ class TestTaking:
         begun, here = [], []
 
         def come(agent, farthest):
-            peer = Peer(network, agent, ends[agent])
+            peer = Peer(network, agent, ends[agent], rounds=9)
             peer.around.gather(60.0)
             peer.around.begin_together(farthest, 60.0)
             begun.append((agent, bool(here)))
@@ -285,8 +266,7 @@ class TestTaking:
 
     def test_one_that_ended_stays_until_those_who_are_there_have_its_last_message(self):
         network, one, other, third = self.peers()
-        for number in (8, 9):
-            one.publish(number)
+        one.publish(8, 9)
         other.take(1)
         assert one.responder.was_sent(1, 9)
         assert not one.responder.was_sent(2, 9)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from devices import all_heard
 from fleet_cases import refused, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet, relay_process
@@ -226,20 +227,14 @@ def test_authorities_of_a_roster_that_cannot_be_read_leave_the_file_alone(certs)
 
 def test_no_certificate_outlives_its_authority(certs):
     """So an authority that has expired in the meantime, and is still in the bundle, admits nobody."""
-    authority, key = open_authority(certs)
+    authority = open_authority(certs)
     own = load_keys(certs / "agent-0.key")[0].public_key()
-    signed = sign_agent("agent-0", "127.0.0.1", own, authority, key, timedelta(days=10_000))
-    assert signed.not_valid_after_utc == authority.not_valid_after_utc
-    (certs / "agent-0.pem").write_bytes(pem_of(signed))
+    signed = sign_agent("agent-0", "127.0.0.1", own, authority, timedelta(days=10_000))
+    assert signed.not_valid_after_utc == authority[0].not_valid_after_utc
+    (certs / "agent-0.pem").write_bytes(signed.public_bytes(Encoding.PEM))
     check_credentials(FLEET, certs, 0, datetime.now(UTC) + timedelta(days=3000))
     with pytest.raises(NodeError, match=r"agent-0.pem expired"):
         check_credentials(FLEET, certs, 0, datetime.now(UTC) + timedelta(days=4000))
-
-
-def pem_of(certificate):
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    return certificate.public_bytes(Encoding.PEM)
 
 
 def test_wrong_commands_are_one_line(call, tmp_path):

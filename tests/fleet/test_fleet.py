@@ -10,7 +10,7 @@ from fleet_cases import tiny, tiny_fleet, written
 
 from peermask.algorithms import algorithms
 from peermask.errors import NodeError
-from peermask.fleet.fleet import load_fleet, new_fleet, save_fleet, split_address
+from peermask.fleet.fleet import load_fleet, new_fleet, split_address
 
 
 def edited(folder, change):
@@ -55,12 +55,6 @@ def test_every_fleet_is_a_run_of_its_own():
 
 def test_only_the_first_algorithm_of_a_comparison_is_deployed():
     assert new_fleet(tiny(compare=[{"name": "ind-mask"}])).experiment.compare == ()
-
-
-def test_an_existing_file_is_never_overwritten(tmp_path):
-    path = written(tmp_path, new_fleet(tiny()))
-    with pytest.raises(NodeError, match="exists; give another name"):
-        save_fleet(path, new_fleet(tiny()))
 
 
 @pytest.mark.parametrize(
@@ -108,11 +102,6 @@ def test_a_file_that_is_not_there_or_not_toml(tmp_path):
 def test_an_agent_that_does_not_exist():
     with pytest.raises(NodeError, match="agent 4 does not exist; this fleet has agents 0 to 3"):
         new_fleet(tiny()).member(4)
-
-
-def test_hosts_are_given_once_or_one_each():
-    with pytest.raises(NodeError, match="2 hosts for 4 agents"):
-        new_fleet(tiny(), ["a", "b"])
 
 
 @pytest.mark.parametrize(("text", "parts"), [("pi.local:7450", ("pi.local", 7450)), ("[fe80::1]:1", ("fe80::1", 1))])

@@ -8,13 +8,12 @@ from datetime import timedelta
 
 import pytest
 import zenoh
-from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from fleet_cases import PATIENT, simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet
 
-from peermask.fleet.authority import make_authority
+from peermask.fleet.authority import make_authority, open_authority
 from peermask.fleet.certificates import sign_agent
 from peermask.fleet.credentials import Credentials
 from peermask.fleet.messages import ExperimentId, Greeting
@@ -26,20 +25,14 @@ PEM = serialization.Encoding.PEM
 def credentials(folder, agent, authority, valid=timedelta(days=1)):
     """Files of an agent signed by any authority, for any time."""
     folder.mkdir()
-    certificate, key = authority
     own = ec.generate_private_key(ec.SECP256R1())
     files = Credentials.of(folder, agent)
-    files.ca.write_bytes(certificate.public_bytes(PEM))
+    files.ca.write_bytes(authority[0].public_bytes(PEM))
     files.certificate.write_bytes(
-        sign_agent(f"agent-{agent}", "127.0.0.1", own.public_key(), certificate, key, valid).public_bytes(PEM)
+        sign_agent(f"agent-{agent}", "127.0.0.1", own.public_key(), authority, valid).public_bytes(PEM)
     )
     files.key.write_bytes(own.private_bytes(PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
     return files
-
-
-def authority_of(certs):
-    key = serialization.load_pem_private_key((certs / "ca.key").read_bytes(), None)
-    return x509.load_pem_x509_certificate((certs / "ca.pem").read_bytes()), key
 
 
 @contextmanager
@@ -91,7 +84,7 @@ def test_intruders_are_refused_and_the_run_is_unharmed(running, tmp_path):
     certs, fleet = tmp_path / "certs", running.fleet
     foreign = credentials(tmp_path / "foreign", 3, make_authority())
     foreign.ca.write_bytes((certs / "ca.pem").read_bytes())  # it trusts the fleet; the fleet does not trust it
-    expired = credentials(tmp_path / "expired", 3, authority_of(certs), -timedelta(days=1))
+    expired = credentials(tmp_path / "expired", 3, open_authority(certs), -timedelta(days=1))
     intruders = {
         "plain tcp": (None, {}),
         "no certificate": (
@@ -104,7 +97,7 @@ def test_intruders_are_refused_and_the_run_is_unharmed(running, tmp_path):
     }  # fmt: skip
     for name, (files, changes) in intruders.items():
         assert [owner for owner in (0, 1, 2) if is_let_in(fleet, files, owner, **changes)] == [], name
-    with session(fleet, credentials(tmp_path / "stranger", 77, authority_of(certs))) as opened:
+    with session(fleet, credentials(tmp_path / "stranger", 77, open_authority(certs))) as opened:
         for owner in (0, 1, 2):
             running.until_said(owner, "a device with the certificate of agent-77 is ignored", playing=False)
         assert [owner for owner in (0, 1, 2) if answers(opened, owner, 3)] == []

@@ -17,11 +17,11 @@ import torch
 from cryptography.hazmat.primitives import serialization
 from fleet_cases import PATIENT, simulated, tiny, tiny_fleet, written
 from fleet_process import ProcessFleet, command_process
-from test_intruders import authority_of
 
 from machine import forkserver, has_ipv6
+from peermask.fleet.authority import open_authority
 from peermask.fleet.certificates import sign_agent
-from peermask.fleet.credentials import Credentials
+from peermask.fleet.credentials import Credentials, load_key
 from peermask.store.checkpoint import list_checkpoints
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked and signalled as on Linux")
@@ -212,9 +212,9 @@ def test_an_agent_whose_reader_is_gone_saves_and_leaves(processes):
 @pytest.mark.long
 def test_a_certificate_that_ends_during_the_run_ends_its_agent_saved(processes, tmp_path):
     made = processes(two(100_000))
-    files, authority = Credentials.of(tmp_path / "certs", 0), authority_of(tmp_path / "certs")
-    own = serialization.load_pem_private_key(files.key.read_bytes(), None)
-    signed = sign_agent("agent-0", "127.0.0.1", own.public_key(), *authority, timedelta(seconds=20))  # type: ignore[arg-type, call-arg]
+    files, authority = Credentials.of(tmp_path / "certs", 0), open_authority(tmp_path / "certs")
+    own = load_key(files.key).public_key()
+    signed = sign_agent("agent-0", "127.0.0.1", own, authority, timedelta(seconds=20))
     files.certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     made.hold(3)
     made.start()

@@ -87,6 +87,7 @@ def test_mistakes_when_starting_an_agent(call, fleet, tmp_path):
     assert "chmod 600" in refused(call("node", fleet, "--agent", 0))
     (tmp_path / "certs" / "ca.pem").unlink()
     assert "agent 1 has no certificate" in refused(call("node", fleet, "--agent", 1))
+    assert "agent 0 has no certificate" in refused(call("swarm", fleet, "--out", tmp_path / "run"))
 
 
 def test_a_folder_of_another_run_is_not_touched(call, fleet, tmp_path):
@@ -95,16 +96,6 @@ def test_a_folder_of_another_run_is_not_touched(call, fleet, tmp_path):
     assert "out exists" in refused(call("node", fleet, "--agent", 0, "--out", tmp_path / "out"))
     assert "give another --out" in refused(call("swarm", fleet, "--out", tmp_path / "out"))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["letter.txt"]
-
-
-def test_a_swarm_needs_every_certificate(call, fleet, tmp_path):
-    (tmp_path / "certs" / "agent-3.pem").unlink()
-    assert "agent 3 has no certificate" in refused(call("swarm", fleet, "--out", tmp_path / "run"))
-
-
-def test_a_misspelt_key_is_named_with_its_file(call, fleet):
-    fleet.write_text("misssing = 'last'\n" + fleet.read_text())
-    assert "fleet.toml: misssing: unknown key; did you mean 'missing'" in refused(call("swarm", fleet))
 
 
 def test_an_experiment_is_no_fleet_file(call, tmp_path):

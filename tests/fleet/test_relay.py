@@ -32,8 +32,8 @@ from peermask.fleet.relay import (
     Relay,
     RelayLimits,
     open_relay,
-    open_relay_client,
 )
+from peermask.fleet.relay_client import open_relay_client
 from peermask.fleet.status import Health
 from waiting import PATIENCE
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from cryptography.hazmat.primitives import serialization
 from fleet_cases import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,7 @@ from pulling_peers import CARD, Peer, moved_network
 
 from peermask.errors import DataError, NodeError
 from peermask.fleet.admission import Refusals
-from peermask.fleet.authority import make_authority, sign, verifier
+from peermask.fleet.authority import open_authority, sign, verifier
 from peermask.fleet.certificates import make_certificates
 from peermask.fleet.fleet import FleetMember, load_fleet, new_fleet, save_fleet, write_fleet
 from peermask.fleet.messages import ROSTER, RosterMessage, decode_roster_message
@@ -135,7 +134,7 @@ def test_a_roster_that_is_forged_too_long_or_of_another_fleet_is_refused(certs, 
     verify = verifier(certs / "ca.pem")
     good = with_signature(revoke_certificates(FLEET, [2]), certs)
     other = new_fleet(tiny())
-    make_authority_of(tmp_path)
+    open_authority(tmp_path)
     cases = {
         "is not signed by this fleet's authority": signed_roster(with_signature(good, tmp_path)),
         "bytes is refused; allowed": b"x" * (LARGEST_BYTES + 1),
@@ -146,16 +145,6 @@ def test_a_roster_that_is_forged_too_long_or_of_another_fleet_is_refused(certs, 
         with pytest.raises(NodeError, match=line) as refused:
             read_signed(data, FLEET, verify)
         assert "\n" not in str(refused.value)
-
-
-def make_authority_of(folder):
-    certificate, key = make_authority()
-    (folder / "ca.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    path = folder / "ca.key"
-    path.touch(mode=0o600)
-    path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
 
 
 @pytest.mark.parametrize(
@@ -268,7 +257,7 @@ def test_neighbours_that_lie_about_rosters_change_nothing(certs, tmp_path):
     network, verify = MemoryNetwork(FLEET.links), verifier(certs / "ca.pem")
     later = with_signature(revoke_certificates(revoke_certificates(FLEET, [3]), [3]), certs)
     one = Holder(network, later, 1, verify)
-    make_authority_of(tmp_path)
+    open_authority(tmp_path)
     forged = with_signature(later.model_copy(update={"serial": 9}), tmp_path)
     same = with_signature(revoke_certificates(link_agents(FLEET, 0, 2), [3]), certs)  # another one of that number
     older = with_signature(revoke_certificates(FLEET, [3]), certs)

@@ -12,7 +12,7 @@ import pytest
 from fleet_cases import refused, tiny_fleet, written
 
 from peermask.errors import NodeError
-from peermask.fleet.start import ServiceLimits, unit
+from peermask.fleet.service import ServiceLimits, unit
 from waiting import PATIENCE
 
 

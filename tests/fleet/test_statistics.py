@@ -111,14 +111,6 @@ def test_a_summary_that_cannot_be_read_is_one_line(tmp_path):
         read_summary(path, largest=0)
 
 
-def test_targets_of_some_agents_only_are_refused():
-    fleet = tiny_fleet(tiny(**CONFIG))
-    told = Moments(mean=(0.0,), variance=(1.0,))
-    each = [summary(i, 5, (0.0,), (1.0,), run=fleet.run, targets=told if i else None) for i in range(3)]
-    with pytest.raises(NodeError, match="some agents declare targets and some do not"):
-        with_statistics(fleet, each)
-
-
 def test_summaries_that_do_not_belong_together():
     fleet = tiny_fleet(tiny(**CONFIG))
     one, two, three = (summary(i, 5, (1.0, 2.0), (1.0, 1.0), run=fleet.run) for i in range(3))

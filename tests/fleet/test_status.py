@@ -366,15 +366,15 @@ def test_the_exit_code_of_status_follows_the_worst(states, code):
 def test_a_state_that_does_not_exist_is_no_status(monkeypatch):
     fleet = tiny_fleet()
     said = (
-        {"agent": 0, "trouble": None},  # of an older version
-        {"agent": 1, "trouble": "stuck"},
+        {"agent": 0, "trouble": None},
+        {"agent": 1, "trouble": "stuck", "state": "failing"},
         {"agent": 2, "trouble": "late", "state": "degraded"},
         {"agent": 3, "trouble": None, "state": ["ok"]},
     )
     monkeypatch.setattr(operator, "ask", lambda _fleet, _files, agent, *_, **__: json.dumps(said[agent]).encode())
     answers = ask_status(fleet, None)
-    assert [one.state for one in answers] == ["ok", "failing", "degraded", "unreachable"]
-    assert answers[3].trouble == "its answer is not a status"
+    assert [one.state for one in answers] == ["unreachable", "failing", "degraded", "unreachable"]
+    assert answers[0].trouble == answers[3].trouble == "its answer is not a status"
 
 
 def test_who_has_not_appeared_is_a_warning_and_rounds_behind_are_reported(tmp_path):

@@ -137,7 +137,7 @@ def _row(status: dict[str, Any]) -> list[str]:
         "-" if absence is None else f"{absence['neighbour']} in {absence['round']}: {absence['why']}",
         *(str(sum(sum(counts.values()) for counts in status.get(kind, {}).values())) for kind in REFUSALS),
         "-" if ends is None else f"{(ends - time.time()) / 86_400:.0f}",
-        f"{status['roster']} {status['roster_digest'][:6]}" if "roster" in status else "-",
+        f"{status['roster']} {status['roster_digest'][:6]}",
         status["version"],
     ]
 
@@ -165,7 +165,7 @@ def service(
 ) -> None:
     """Print a systemd unit that runs one agent and restarts it."""
     from peermask.files import write_atomically
-    from peermask.fleet.start import ServiceLimits, unit
+    from peermask.fleet.service import ServiceLimits, unit
 
     fleet = read_fleet(path, import_)
     fleet.member(agent)

@@ -35,10 +35,11 @@ except ImportError as error:
 ROSTER = b"peermask roster 1\n"  # prefix of what is signed, so that no other signature of this key is one of a roster
 SIGNATURES = re.compile("[0-9a-f]{16,144}(,[0-9a-f]{16,144})?")  # one form alone: agents pass on what they received
 CA_DAYS = 3650
+Authority = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
 EARLIER = timedelta(hours=1)  # certificates are valid from then on, since clocks of devices differ
 
 
-def make_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def make_authority() -> Authority:
     key = ec.generate_private_key(ec.SECP256R1())
     name = "peermask fleet"
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # only signs certificates
@@ -53,7 +54,7 @@ def make_authority() -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     return certificate, key
 
 
-def open_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def open_authority(folder: Path) -> Authority:
     """The newest authority's certificate and key; both are made if neither exists."""
     path, key_path = folder / "ca.pem", folder / "ca.key"
     if not path.exists() and not key_path.exists():
@@ -72,13 +73,13 @@ def open_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriv
     return authorities[0]
 
 
-def existing_authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def existing_authority(folder: Path) -> Authority:
     if not (folder / "ca.key").exists():
         raise NodeError(f"{folder / 'ca.key'} does not exist; run this where the fleet's certificates were made")
     return open_authority(folder)
 
 
-def _authorities(folder: Path) -> list[tuple[x509.Certificate, ec.EllipticCurvePrivateKey]]:
+def _authorities(folder: Path) -> list[Authority]:
     """Certificates with their keys, the newest first; those of which the key is lost, or not used yet, are left out."""
     keys = load_keys(folder / "ca.key") if (folder / "ca.key").exists() else []
     return [

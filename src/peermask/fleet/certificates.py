@@ -22,7 +22,14 @@ from pathlib import Path
 
 from peermask.errors import NodeError
 from peermask.files import writing
-from peermask.fleet.authority import authority_texts, certificate_builder, existing_authority, open_authority, x509_name
+from peermask.fleet.authority import (
+    Authority,
+    authority_texts,
+    certificate_builder,
+    existing_authority,
+    open_authority,
+    x509_name,
+)
 from peermask.fleet.credentials import (
     DAMAGES,
     MOST_AUTHORITIES,
@@ -49,6 +56,9 @@ except ImportError as error:
     raise NodeError("certificates need another package: pip install 'peermask[node]'") from error
 
 
+AGENT_USAGE = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+
+
 def make_certificates(
     fleet: Fleet,
     folder: Path,
@@ -66,7 +76,7 @@ def make_certificates(
         fleet.member(agent)
     with writing(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    authority, key = open_authority(folder)
+    authority = open_authority(folder)
     paths, valid = [], timedelta(days=days)
     for member in fleet.agents:
         if agents is not None and member.agent not in (*agents, *renew):
@@ -74,15 +84,13 @@ def make_certificates(
         files = Credentials.of(folder, member.agent)
         if files.certificate.exists() and member.agent not in renew:
             continue
-        if is_enrolled(folder, member.agent):
-            private, public = None, _enrolled_key(files, member)
-        else:
-            private = ec.generate_private_key(ec.SECP256R1())
-            public = private.public_key()
-        _write(files, private, sign_agent(member.name, member.host, public, authority, key, valid))
+        enrolled = _enrolled_key(files, member) if is_enrolled(folder, member.agent) else None
+        _issue(files, member.name, member.host, authority, valid, public=enrolled)
         paths.append(files.certificate)
     if fleet.relay is not None and (renew_relay or not relay_files(folder).certificate.exists()):
-        paths.append(_make_relay(split_address(fleet.relay)[0], folder, authority, key, valid))
+        files, host = relay_files(folder), split_address(fleet.relay)[0]
+        _issue(files, "relay", host, authority, valid, [ExtendedKeyUsageOID.SERVER_AUTH])  # it cannot act as an agent
+        paths.append(files.certificate)
     return paths
 
 
@@ -108,15 +116,15 @@ def sign_agent(
     name: str,
     host: str | None,
     public: ec.EllipticCurvePublicKey,
-    authority: x509.Certificate,
-    key: ec.EllipticCurvePrivateKey,
+    authority: Authority,
     valid: timedelta,
-    usage: Sequence[x509.ObjectIdentifier] = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
+    usage: Sequence[x509.ObjectIdentifier] = AGENT_USAGE,
 ) -> x509.Certificate:
     """A certificate: the common name has the agent's number, its host is the only alternative name."""
+    certificate, key = authority
     builder = (
-        certificate_builder(name, public, valid, authority.not_valid_after_utc)
-        .issuer_name(authority.subject)
+        certificate_builder(name, public, valid, certificate.not_valid_after_utc)
+        .issuer_name(certificate.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
@@ -126,10 +134,22 @@ def sign_agent(
     return builder.sign(key, hashes.SHA256())
 
 
-def _write(files: Credentials, key: ec.EllipticCurvePrivateKey | None, certificate: x509.Certificate) -> None:
-    if key is not None:
-        write_keys(files.key, key)
-    write_private(files.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+def _issue(
+    files: Credentials,
+    name: str,
+    host: str | None,
+    authority: Authority,
+    valid: timedelta,
+    usage: Sequence[x509.ObjectIdentifier] = AGENT_USAGE,
+    public: ec.EllipticCurvePublicKey | None = None,
+) -> None:
+    """Write a certificate for `public`, or for a new key, which is written too."""
+    if public is None:
+        private = ec.generate_private_key(ec.SECP256R1())
+        write_keys(files.key, private)
+        public = private.public_key()
+    signed = sign_agent(name, host, public, authority, valid, usage)
+    write_private(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
 
 
 def newest_authority(fleet: Fleet, folder: Path) -> tuple[str, ...]:
@@ -157,22 +177,9 @@ def newest_authority(fleet: Fleet, folder: Path) -> tuple[str, ...]:
 def make_operator(folder: Path, name: str, days: int) -> Credentials:
     """An operator's certificate: it can query agents, and act neither as a server nor as an agent."""
     check_operator_name(name)
-    authority, key = existing_authority(folder)
-    files, private = operator_files(folder, name), ec.generate_private_key(ec.SECP256R1())
-    usage, valid = [ExtendedKeyUsageOID.CLIENT_AUTH], timedelta(days=days)
-    signed = sign_agent(f"operator-{name}", None, private.public_key(), authority, key, valid, usage)
-    _write(files, private, signed)
+    files, usage = operator_files(folder, name), [ExtendedKeyUsageOID.CLIENT_AUTH]
+    _issue(files, f"operator-{name}", None, existing_authority(folder), timedelta(days=days), usage)
     return files
-
-
-def _make_relay(
-    host: str, folder: Path, authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, valid: timedelta
-) -> Path:
-    """The relay's certificate: it can act as a server for agents, and not as an agent."""
-    files, private = relay_files(folder), ec.generate_private_key(ec.SECP256R1())
-    usage = [ExtendedKeyUsageOID.SERVER_AUTH]
-    _write(files, private, sign_agent("relay", host, private.public_key(), authority, key, valid, usage))
-    return files.certificate
 
 
 # Enrolment by request.
@@ -245,10 +252,9 @@ def enrol(
             f"request {request} has the fingerprint {actual}, not {fingerprint}: it was replaced on its way, or is of "
             "another device; it is not signed"
         )
-    authority, authority_key = existing_authority(folder)
+    authority = existing_authority(folder)
     _check_earlier(files, agent, member.name, key, replace=replace)
-    signed = sign_agent(member.name, member.host, key, authority, authority_key, timedelta(days=days))
-    write_private(files.certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
+    _issue(files, member.name, member.host, authority, timedelta(days=days), public=key)
     if files.key.exists() and load_key(files.key).public_key() != key:
         with writing(files.key):
             files.key.unlink()  # of the certificate that was replaced

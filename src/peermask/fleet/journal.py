@@ -236,8 +236,11 @@ def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
     manifest = read_json(folder.manifest)
     if manifest.get("fleet", fleet.run) != fleet.run:
         raise NodeError(f"{path} is of fleet {manifest['fleet']!r}, not {fleet.run!r}")
+    read_result(folder.result)  # which has the digests of the tables
     tables: dict[str, Rows] = {name: read_rows(path / name) for name in TABLES}
-    agent = _agent_of(folder, manifest, tables["metrics.csv"])
+    agent = manifest.get("agent")
+    if type(agent) is not int:  # the name of a folder says nothing
+        raise NodeError(f"{path} does not say which agent it is of (manifest.json: agent); {AGAIN}")
     if agent not in fleet.numbers:
         raise NodeError(f"{path} is of agent {agent}; this fleet has agents 0 to {fleet.numbers[-1]}")
     for name, rows in tables.items():
@@ -247,16 +250,6 @@ def open_agent_folder(fleet: Fleet, path: Path) -> AgentFolder:
     if folder.result.is_file() and not tables["metrics.csv"]:
         raise NodeError(f"{folder.metrics} has no row of agent {agent}, which has finished; {AGAIN}")
     return AgentFolder(agent, folder, *_own(folder, manifest, agent), tables)
-
-
-def _agent_of(folder: RunFolder, manifest: dict[str, Any], rows: Rows) -> int:
-    """From the files that contain its number, since the folder may have been renamed."""
-    result = read_result(folder.result)
-    said = [table.get("agent") for table in (manifest, result)] + [int(row["agent"]) for row in rows[:1]]
-    agent = next((number for number in said if type(number) is int), None)
-    if agent is None:
-        raise NodeError(f"{folder.path} does not say which agent it is of (manifest.json: agent); {AGAIN}")
-    return agent
 
 
 def _own(folder: RunFolder, manifest: dict[str, Any], agent: int) -> tuple[dict[str, Any], dict[str, str]]:

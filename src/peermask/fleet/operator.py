@@ -24,7 +24,7 @@ from peermask.errors import NodeError, PeermaskError
 from peermask.fleet.credentials import OPERATOR, Credentials, name_of, tls_context
 from peermask.fleet.environment import SYSTEM_TIME, TimeSource
 from peermask.fleet.fleet import Fleet, split_address
-from peermask.fleet.relay import open_relay_client
+from peermask.fleet.relay_client import open_relay_client
 from peermask.fleet.roster import signed_roster
 from peermask.fleet.sockets import Server
 from peermask.fleet.status import STATES
@@ -194,12 +194,9 @@ def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = CLIENT_S
         address = fleet.member(agent).address
         try:
             status = json.loads(ask(fleet, credentials, agent, "status", seconds=seconds))
-            if not isinstance(status, dict) or status.get("agent") != agent or "trouble" not in status:
-                raise Unreachable("its answer is not a status")
-            state = status.get("state", "ok" if status["trouble"] is None else "failing")  # older ones have none
-            if not isinstance(state, str) or state not in STATES:
-                raise Unreachable("its answer is not a status")
-            return AgentAnswer(agent, address, status, status["trouble"], state)
+            if not isinstance(status, dict) or status.get("agent") != agent or status.get("state") not in STATES:
+                raise ValueError
+            return AgentAnswer(agent, address, status, status.get("trouble"), status["state"])
         except Refused as error:
             return error
         except ValueError:
