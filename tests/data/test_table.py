@@ -202,9 +202,27 @@ def test_data_sets_of_hugging_face_and_torchvision_as_they_are() -> None:
     other = HuggingFace(("photo", "what"))
     assert peermask.from_torch(other, other, columns=("photo", "what")).train.targets.tolist() == [0, 1] * 3
     assert peermask.from_torch(TorchVision(), TorchVision()).classes == ("zero", "one", "two")
-    with pytest.raises(DataError, match=r"dict of 'photo', 'what', 'id'; say which are input and target: columns="):
-        peermask.from_torch(other, other)
-    with pytest.raises(DataError, match="has 'photo', 'what', 'id', but no 'image'; change columns"):
-        peermask.from_torch(other, other, columns=("image", "label"))
-    with pytest.raises(DataError, match=r": one of its splits, 'train'"):
-        peermask.from_torch({"train": other}, other)  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("samples", "columns", "message"),
+    [
+        (
+            HuggingFace(("photo", "what")),
+            None,
+            r"dict of 'photo', 'what', 'id'; say which are input .* from_dataframe\(",
+        ),
+        (HuggingFace(("photo", "what")), ("image", "label"), "'photo', 'what', 'id', but no 'image'; change columns"),
+        ({"train": [1], "test": [2]}, None, r"type dict; give a map-style .*\): one of its splits, 'train', 'test'"),
+        ([(np.zeros((4, 4)), None)], None, r"sample 0 is not \(image, label\) with a whole number or text as label"),
+        ([np.zeros((4, 4))], None, r"sample 0 is not \(image, label\)"),
+        (
+            [(np.zeros((4, 4)), 0), (np.zeros((4, 5)), 0)],
+            None,
+            r"image 1 has shape \(4, 5\), .*\(4, 4\); make all alike",
+        ),
+    ],
+)
+def test_data_sets_of_another_style(samples: Any, columns: tuple[str, str] | None, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        peermask.from_torch(samples, samples, columns=columns)

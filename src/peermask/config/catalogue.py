@@ -8,9 +8,9 @@ It is read off the code and kept in catalogue.json, so that listing needs no imp
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -68,11 +68,14 @@ def catalogue() -> dict[str, list[dict[str, Any]]]:
 
 def as_json(content: dict[str, list[dict[str, Any]]]) -> str:
     """The catalogue as a file, with an option on each line."""
-    text = json.dumps(content, indent=1, ensure_ascii=False)
-    return (
-        re.sub(r'\{\s+("key": .*)\s+("default": .*)\s+("values": .*)\s+("about": .*)\s+\}', r"{\1 \2 \3 \4}", text)
-        + "\n"
-    )
+    line = partial(json.dumps, ensure_ascii=False)
+
+    def block(entry: dict[str, Any]) -> str:
+        options = ",".join(f"\n  {line(option)}" for option in entry["options"])
+        return f' {{"name": {line(entry["name"])}, "summary": {line(entry["summary"])}, "options": [{options}]}}'
+
+    kinds = (f"{line(kind)}: [\n" + ",\n".join(map(block, entries)) + "]" for kind, entries in content.items())
+    return "{" + ",\n".join(kinds) + "}\n"
 
 
 def as_markdown(content: dict[str, list[dict[str, Any]]]) -> str:
