@@ -18,7 +18,7 @@ from peermask.fleet import collect
 from peermask.fleet.collect import collect_run
 from peermask.fleet.journal import TABLES
 from peermask.run.result import RunResult
-from peermask.store.checkpoint import _digest, list_checkpoints
+from peermask.store.checkpoint import hash_tensors, list_checkpoints
 from peermask.store.folder import RunFolder, write_result
 from peermask.store.table import read_rows
 
@@ -164,7 +164,7 @@ def changed(folder, change):
     with safetensors.safe_open(path, framework="pt") as file:
         meta, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     tensors = {name: change(tensor).contiguous() for name, tensor in tensors.items()}
-    meta["digest"] = _digest(meta["progress"], tensors)  # as somebody with a purpose writes it
+    meta["digest"] = hash_tensors(tensors, meta["progress"])  # as somebody with a purpose writes it
     safetensors.torch.save_file(tensors, path, meta)
 
 

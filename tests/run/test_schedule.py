@@ -21,8 +21,8 @@ from peermask.run.build import Experiment, build
 from peermask.run.cuda_graphs import tensors_of
 from peermask.run.execution import Execution
 from peermask.run.ledger import LINKS, LinkHistories, shards_of
-from peermask.run.loop import final_hash
 from peermask.run.runner import run_experiment
+from peermask.store.checkpoint import hash_tensors
 from peermask.store.table import read_rows
 from peermask.wire import FrameHeader, Schema, encode_frame
 from peermask.wire.frame import history_after
@@ -93,7 +93,7 @@ def test_a_run_equals_a_plain_one(small: Small, tmp_path: Path, schedule: dict[s
     assert result.sent_bytes == sum(sent.values())
     if algorithm in ("mce-pl", "accord"):
         each = [tensors_of(state) for state in states]
-        assert final_hash({name: torch.cat([one[name] for one in each]) for name in each[0]}) == result.hash
+        assert hash_tensors({name: torch.cat([one[name] for one in each]) for name in each[0]}) == result.hash
     else:
         models = torch.stack([torch.cat([p.flatten() for p in m.parameters()]) for m in result.local_models()])
         plain = torch.cat([state.params for state in states])

@@ -21,13 +21,13 @@ from peermask.fleet.journal import AGAIN, TABLES, AgentFolder, Rows, open_agent_
 from peermask.graph import edges_hash
 from peermask.run.assemble import build_simulator
 from peermask.run.build import Experiment, build
-from peermask.run.loop import final_hash
 from peermask.run.manifest import manifest, summary_of
 from peermask.run.metrics import figures_of, metric_columns
 from peermask.run.result import RunResult
 from peermask.store.checkpoint import (
     Checkpoint,
     Progress,
+    hash_tensors,
     list_masks,
     load_checkpoint,
     load_masks,
@@ -176,7 +176,7 @@ def _join_states(experiment: Experiment, agents: Sequence[AgentFolder], target: 
     progress = Progress(config.rounds, config.hash, checksum, seconds=max(one.progress.seconds for one in last))
     save_checkpoint(target.checkpoints, Checkpoint(progress, states, {}, {}))
     _join_masks(experiment, agents, target)
-    return progress, final_hash(states)
+    return progress, hash_tensors(states)
 
 
 def _last_checkpoint(

@@ -39,9 +39,7 @@ from peermask.wire.cost import message_cost
 from peermask.wire.schema import Payload
 
 STATE_COPIES = 8  # float32 vectors of P an agent needs at the peak of a round: scores, gradients, model, sort keys
-RESTING_BYTES = (
-    12  # bytes per parameter that an agent holds while others are computed: its state, its last two messages
-)
+RESTING_BYTES = 12  # per parameter of an agent while others are computed: its state, its last two messages
 FUSED_FACTOR = 2  # memory of a pass through fused kernels, in sizes of all outputs; measured on AlexNet: 1.2
 GENERAL_FACTOR = 5  # memory of any other pass, which stores a module's inner results too; on AlexNet: 4.4
 

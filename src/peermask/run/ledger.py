@@ -64,9 +64,8 @@ class RemoteHistory:
 
 
 SavedHistory: TypeAlias = History | ReceiverTensors | RemoteHistory
-Counted: TypeAlias = tuple[
-    Tensor, Tensor, Sequence[SavedHistory]
-]  # [B] bytes, [B] whether deltas, histories after them
+# [B] bytes, [B] whether deltas, histories after them
+Counted: TypeAlias = tuple[Tensor, Tensor, Sequence[SavedHistory]]
 
 
 class LinkHistories:

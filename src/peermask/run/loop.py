@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import time
@@ -32,6 +31,7 @@ from peermask.store.checkpoint import (
     Checkpoint,
     Masks,
     Progress,
+    hash_tensors,
     list_checkpoints,
     save_checkpoint,
     save_masks,
@@ -136,7 +136,7 @@ class Loop:
                 self._save()
                 return "interrupted"
             if status != "interrupted" and not self.hash:  # it had ended before
-                self.hash = final_hash(self.states())
+                self.hash = hash_tensors(self.states())
             return status
 
     def _run(self) -> Status:
@@ -245,7 +245,7 @@ class Loop:
         if self.execution.writes != "never":
             self.disk.do(partial(write_state, self.folder, self.progress.round, checkpoint, masks))
         if ended:
-            self.hash = final_hash(states)
+            self.hash = hash_tensors(states)
         if self.execution.writes == "first":
             self.disk.wait()
 
@@ -304,12 +304,3 @@ def write_state(folder: RunFolder, round: int, checkpoint: Checkpoint | None, ma
         if checkpoint is not None:
             save_checkpoint(folder.checkpoints, checkpoint, saved.result)
         saved.result()
-
-
-def final_hash(states: Mapping[str, Tensor]) -> str:
-    """Hash of every agent's whole state: equal only for equal runs."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(states.items()):
-        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -79,7 +79,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, ready: Callable[[], ob
     number, tensors = checkpoint.progress.round, checkpoint.tensors()
     path = folder / checkpoint_name(number)
     progress = json.dumps(asdict(replace(checkpoint.progress, tables=extents(folder.parent, number))))
-    meta = {"progress": progress, "digest": _digest(progress, tensors)}
+    meta = {"progress": progress, "digest": hash_tensors(tensors, progress)}
     with writing(path), replacing(path) as temporary:
         temporary.touch()
         mode = temporary.stat().st_mode
@@ -108,7 +108,7 @@ def load_checkpoint(path: Path, config_hashes: Collection[str], frozen_checksum:
         with safetensors.safe_open(path, framework="pt") as file:
             meta: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
-        if meta["digest"] != _digest(meta["progress"], tensors):
+        if meta["digest"] != hash_tensors(tensors, meta["progress"]):
             raise ValueError("its digest does not match")
         progress = _progress(json.loads(meta["progress"]))
     except OSError as error:
@@ -180,11 +180,11 @@ def _progress(meta: dict[str, Any]) -> Progress:
     return Progress(**{**meta, "tables": tables})
 
 
-def _digest(progress: str, tensors: Mapping[str, Tensor]) -> str:
-    """Hash all of a checkpoint. Hashing lets other threads run, so no round waits for it."""
+def hash_tensors(tensors: Mapping[str, Tensor], text: str = "") -> str:
+    """Hash a text and named tensors, and let other threads run meanwhile, so that no round waits for it."""
     import torch
 
-    digest = hashlib.sha256(progress.encode())
+    digest = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().data)
