@@ -18,6 +18,7 @@ from peermask.algorithms.contract import Agents, Clock, LocalData, Setting
 from peermask.compute.network import Batch
 from peermask.masks.masker import Masker
 from peermask.masks.scores import ScoreInit, keep_sign, step_scores
+from peermask.wire.sets import slices
 
 Schedule = Literal["constant", "cosine"]
 
@@ -94,6 +95,12 @@ def prune(masker: Masker, params: Tensor, keep: Tensor) -> Tensor:
     pruned = params.clone()  # [A, P]
     pruned[:, :weights] *= masker.mask(params[:, :weights], keep)
     return pruned
+
+
+def mask_weights(mask: Tensor, params: Tensor) -> Tensor:
+    """Weights on the mask, biases and norms unchanged."""
+    weights = mask.shape[1]
+    return torch.cat([params[:, :weights] * mask, params[:, weights:]], dim=1)  # [A, P]
 
 
 def straight_through_step(
@@ -229,10 +236,7 @@ def opening_mask(
     """The `keep` largest of each layer, [P_w]; on a tie the first."""
     whole = (np.abs(scores) * np.float32(2**SCORE_BITS)).astype(np.int64)
     mask = np.zeros(len(whole), np.bool_)
-    start = 0
-    for size, kept in zip(sizes, keep, strict=True):
-        part = slice(start, start + size)
-        start += size
+    for part, size, kept in zip(slices(sizes), sizes, keep, strict=True):
         mean = int(whole[part].sum()) // size
         raised = whole[part] + (mean * round(gain * 2**GAIN_BITS) >> GAIN_BITS) * votes[part].astype(np.int64)
         limit = np.partition(raised, size - kept)[size - kept] if kept else raised.max() + 1

@@ -20,7 +20,14 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, algorithms
-from peermask.algorithms.descent import MomentumOptions, add_momentum, common_start, descent, first_velocity
+from peermask.algorithms.descent import (
+    MomentumOptions,
+    add_momentum,
+    common_start,
+    descent,
+    first_velocity,
+    mask_weights,
+)
 from peermask.algorithms.message import as_message, as_params, holders_mean, mix_rest
 from peermask.graph.mixing import Mixing
 from peermask.masks.select import top_fraction_by_layer
@@ -93,14 +100,14 @@ class DisPfl(Algorithm[State]):
         draws = self._draws("dis-pfl/first", agents.ids, 0).to(device)
         mask = top_fraction_by_layer(draws, self._counts(agents), self.masker.layout.sizes)
         velocity = first_velocity(params, self.options.momentum)
-        return State(self._mask_weights(mask, params), mask, torch.tensor(agents.ids, device=device), velocity)
+        return State(mask_weights(mask, params), mask, torch.tensor(agents.ids, device=device), velocity)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
         gradient, loss = self.setting.network.gradient(state.params, data.batch(clock))
         if self.options.clip:
             gradient = gradient * (self.options.clip / gradient.norm(dim=1, keepdim=True)).clamp(max=1.0)
         direction, velocity = add_momentum(gradient, state.velocity, self.options.momentum)
-        params = self._mask_weights(state.mask, state.params - descent(state.params, direction, self.options, clock))
+        params = mask_weights(state.mask, state.params - descent(state.params, direction, self.options, clock))
         mask = state.mask
         due = clock.round % self.options.update_every == 0 and clock.is_last_batch
         if due and clock.progress < self.options.update_until:
@@ -148,10 +155,6 @@ class DisPfl(Algorithm[State]):
         """A random number in (0, 1) for every weight, from each agent's own stream."""
         rows = [stream(self.setting.seed, purpose, agent, round).uniform(self.masker.layout.weights) for agent in ids]
         return torch.from_numpy(np.stack(rows).astype(np.float32))  # [A, P_w]
-
-    def _mask_weights(self, mask: Tensor, params: Tensor) -> Tensor:
-        """Weights on the mask, biases and norms unchanged."""
-        return torch.cat([params[:, : mask.shape[1]] * mask, params[:, mask.shape[1] :]], dim=1)  # [A, P]
 
 
 def fire_and_regrow(layout: Layout, mask: Tensor, magnitude: Tensor, wish: Tensor, share: float) -> Tensor:

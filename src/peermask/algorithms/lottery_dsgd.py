@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from peermask.algorithms.contract import Agents, Algorithm, Clock, LocalData, MaskCounts, algorithms
-from peermask.algorithms.descent import DescentOptions, common_start, descent
+from peermask.algorithms.descent import DescentOptions, common_start, descent, mask_weights
 from peermask.algorithms.message import as_message, as_params, holders_mean, mix_rest
 from peermask.graph.mixing import Mixing
 from peermask.masks.masker import Masker
@@ -62,11 +62,11 @@ class LotteryDsgd(Algorithm[State]):
         return State(params, mask, sizes.repeat(len(params), 1), agents.keep)
 
     def learn(self, state: State, data: LocalData, clock: Clock) -> tuple[State, Tensor]:
-        ticket = self._mask_weights(state.mask, state.params) if state.ticket is None else state.ticket
+        ticket = mask_weights(state.mask, state.params) if state.ticket is None else state.ticket
         if clock.round % self.options.prune_every == 0 and clock.batch == 0:
             state, ticket = self._prune(state, ticket, data)
         gradient, loss = self.setting.network.gradient(ticket, data.batch(clock))
-        step = self._mask_weights(state.mask, descent(ticket, gradient, self.options, clock))
+        step = mask_weights(state.mask, descent(ticket, gradient, self.options, clock))
         return replace(state, ticket=ticket - step), loss
 
     def share(self, state: State) -> Payload:
@@ -83,7 +83,7 @@ class LotteryDsgd(Algorithm[State]):
         return replace(state, params=mix_rest(weights, received, mixing.closed_mean), ticket=None)
 
     def local_model(self, state: State) -> Tensor:
-        return self._mask_weights(state.mask, state.params)
+        return mask_weights(state.mask, state.params)
 
     def unmixed_model(self, payload: Payload) -> Tensor:
         return as_params(payload)
@@ -96,13 +96,8 @@ class LotteryDsgd(Algorithm[State]):
         alive = torch.where(due[:, None], pruned_counts(state.alive, state.keep, self.options.prune_share), state.alive)
         mask = torch.where(due[:, None], prune_ticket(self.masker, ticket, state.mask, alive), state.mask)
         rewound = ticket if self.options.rewind == "none" else self.masker.frozen.expand_as(ticket)
-        ticket = self._mask_weights(mask, torch.where(due[:, None], rewound, ticket))
+        ticket = mask_weights(mask, torch.where(due[:, None], rewound, ticket))
         return replace(state, mask=mask, alive=alive), ticket
-
-    def _mask_weights(self, mask: Tensor, params: Tensor) -> Tensor:
-        """Weights on the mask, biases and norms unchanged."""
-        weights = self.masker.layout.weights
-        return torch.cat([params[:, :weights] * mask, params[:, weights:]], dim=1)  # [A, P]
 
 
 def pruned_counts(alive: Tensor, keep: Tensor, share: float) -> Tensor:
