@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from peermask.fleet.roster import Verify
     from peermask.fleet.roster_gossip import RosterGossip
     from peermask.fleet.status import StatusMonitor
+    from peermask.fleet.watch import Watch
     from peermask.fleet.zenoh_transport import ZenohTransport
 
 
@@ -107,13 +108,19 @@ def run_node(
             )
             with watch:
                 status = node.run(transport)
-        if status == "interrupted" and watch.left:
-            serial = rosters.fleet.serial
-            raise NodeError(f"agent {agent} has left this fleet permanently (roster {serial}); its files are in {out}")
-        if status == "interrupted" and watch.ended:
-            renew = f"run `peermask fleet renew FLEET {agent}`, and start it again"
-            raise NodeError(f"the certificate of agent {agent} has expired; its state is saved: {renew}")
+        if status == "interrupted":
+            check_may_go_on(watch, agent, out)
         return NodeResult(status, out, node.journal.absent_rounds())
+
+
+def check_may_go_on(watch: Watch, agent: int, out: Path) -> None:
+    """Raise a NodeError if the agent was stopped since it has left its fleet, or its certificate has expired."""
+    if watch.left:
+        serial = watch.fleet.serial
+        raise NodeError(f"agent {agent} has left this fleet permanently (roster {serial}); its files are in {out}")
+    if watch.ended:
+        renew = f"run `peermask fleet renew FLEET {agent}`, and start it again"
+        raise NodeError(f"the certificate of agent {agent} has expired; its state is saved: {renew}")
 
 
 def identify(
