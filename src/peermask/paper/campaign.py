@@ -38,7 +38,8 @@ class Campaign:
     seeds: tuple[int, ...]
     execution: Execution
     first: tuple[str, ...] = ()  # experiments to run before all others, in this order
-    _finished: set[Cell] = field(default_factory=set)  # that have been looked up
+    _jobs: dict[Cell, Job] = field(default_factory=dict)  # which do not change once their method is tuned
+    _finished: set[Cell] = field(default_factory=set)
 
     @cached_property
     def tuning(self) -> Tuning:
@@ -83,8 +84,9 @@ class Campaign:
 
     def job(self, cell: Cell) -> Job | None:
         """The job of a cell; None while its method is not tuned yet."""
-        chosen = self.tuning.chosen(cell.of_row.method)
-        return None if chosen is None else self.defaults.job(cell, chosen)
+        if cell not in self._jobs and (chosen := self.tuning.chosen(cell.of_row.method)) is not None:
+            self._jobs[cell] = self.defaults.job(cell, chosen)
+        return self._jobs.get(cell)
 
     def outcome(self, cell: Cell) -> Outcome | None:
         """The outcome of a cell; None while its run is unfinished."""
