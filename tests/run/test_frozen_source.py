@@ -124,8 +124,8 @@ def test_batch_norms_and_dropout_of_a_trained_module(tmp_path: Path, caplog: pyt
     result = peermask.run_experiment(config, tmp_path / "run", module=module)
     assert caplog.messages == [
         "module: masked: conv.weight, head.weight; kept: conv.weight, head.weight, conv.bias, head.bias",
-        "1 batch norms were folded into the layers before them; 0 became a fixed factor and summand for each channel",
-        "1 dropouts were turned off",
+        "batch norms folded into the layer before: 1",
+        "dropouts turned off: 1",
         "frozen.from = 'module' is used; frozen.init = 'uniform-pm1' is not",
     ]
     seen = build(result.config, None, module).dataset.normalise(raw())

@@ -250,16 +250,13 @@ def prepare(module: nn.Module, source: str, drawn: Sequence[str] = (), *, given:
         put_weights(module, read_weights(Path(source)), f"frozen.from = {source!r}", drawn)
     elif not given:
         raise ConfigError(f"frozen.from = {MODULE!r} keeps the weights of a module given in Python, and none was given")
-    notes = []
     norms = fold_batch_norms(module)
-    if any(norms.values()):
-        notes.append(
-            f"{norms['folded']} batch norms were folded into the layers before them; "
-            f"{norms['alone']} became a fixed factor and summand for each channel"
-        )
-    if count := turn_off_dropout(module):
-        notes.append(f"{count} dropouts were turned off")
-    return module, notes
+    counts = {
+        "batch norms folded into the layer before": norms["folded"],
+        "batch norms replaced by a fixed factor and summand for each channel": norms["alone"],
+        "dropouts turned off": turn_off_dropout(module),
+    }
+    return module, [f"{what}: {count}" for what, count in counts.items() if count]
 
 
 def name_values(layout: Layout, config: ExperimentConfig) -> str:

@@ -183,7 +183,8 @@ def check_same(experiment: Experiment, folder: RunFolder) -> None:
     if before["dataset"]["sha256"] != experiment.dataset.fingerprint:
         raise RunError(
             f"{folder.path} was run on {before['dataset']['name']} data with hash {before['dataset']['sha256'][:12]}, "
-            f"here it is {experiment.dataset.name} {experiment.dataset.fingerprint[:12]}; use the original data"
+            f"here it is {experiment.dataset.name} {experiment.dataset.fingerprint[:12]}; "
+            "use the original data (in Python: dataset=)"
         )
     if before["frozen_checksum"] != experiment.frozen.checksum:
         raise RunError(

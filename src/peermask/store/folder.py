@@ -50,7 +50,9 @@ class RunFolder:
         if not self.path.is_dir():
             raise RunError(f"there is no folder {self.path}; check the path (`peermask runs list` shows your runs)")
         if not self.is_run:
-            raise RunError(f"{self.path} is not a run folder: it has no config.toml")
+            runs = sorted(path.parent.name for path in self.path.glob("*/config.toml"))
+            hint = f"; it has runs: {', '.join(runs[:3])}{', ...' * (len(runs) > 3)}" if runs else ""
+            raise RunError(f"{self.path} is not a run folder: it has no config.toml{hint}")
 
     def check_free(self) -> None:
         if self.is_taken:

@@ -83,8 +83,8 @@ class StoredRun:
 
     root: Path
     settings: dict[str, Any] = field(repr=False)  # config.toml
-    manifest: dict[str, Any]
-    agents: tuple[AgentResult, ...]
+    manifest: dict[str, Any] = field(repr=False)
+    agents: tuple[AgentResult, ...] = field(repr=False)
     status: str
     round: int
     hash: str | None
