@@ -75,7 +75,7 @@ def test_a_run_that_is_named_twice_is_deleted_once(two: Path, call: Call) -> Non
 
 def test_nothing_is_deleted_if_one_of_them_is_no_run(two: Path, call: Call) -> None:
     code, _, err = call("runs", "delete", "--yes", two / "alone", two)
-    assert (code, err) == (2, f"peermask: {two} is not a run folder: it has no config.toml\n")
+    assert (code, err) == (2, f"peermask: {two} is not a run folder: it has no config.toml; it has runs: alone\n")
     assert (two / "alone" / "config.toml").is_file()
 
 
