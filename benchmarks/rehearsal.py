@@ -5,7 +5,7 @@
 Every cell of seed 0 is built as it would be, with its data, partition, graph, network and options. Those that differ in
 more than labels, retention and what is tested also run two rounds, with batches of eight images and few test images
 (not with released inputs). All settings that tuning tries are checked, too. It prints a line for what fails, and ends
-with 1 then.
+with 1 then; with 2 if a name is unknown or data cannot be read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,15 @@ TESTED = 50  # images
 
 
 def main() -> int:
-    arguments = _arguments()
+    try:
+        return rehearse(_arguments())
+    except PeermaskError as error:  # an unknown name, or data that cannot be read
+        print(f"rehearsal: {error}", file=sys.stderr)
+        return 2
+
+
+def rehearse(arguments: argparse.Namespace) -> int:
+    """Build all cells, play a run of each kind, and say how many failed."""
     names = selected(tuple(arguments.names))
     if arguments.released is not None:
         add_released([name for name in names if name.startswith("table")], arguments.released)
