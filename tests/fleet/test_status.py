@@ -365,16 +365,28 @@ def test_the_exit_code_of_status_follows_the_worst(states, code):
 
 def test_a_state_that_does_not_exist_is_no_status(monkeypatch):
     fleet = tiny_fleet()
+    whole = asdict(StatusMonitor(Notes(), fleet, 0).status())
     said = (
         {"agent": 0, "trouble": None},
-        {"agent": 1, "trouble": "stuck", "state": "failing"},
-        {"agent": 2, "trouble": "late", "state": "degraded"},
-        {"agent": 3, "trouble": None, "state": ["ok"]},
+        whole | {"agent": 1, "trouble": "stuck", "state": "failing"},
+        whole | {"agent": 2, "trouble": "late", "state": "degraded"},
+        whole | {"agent": 3, "trouble": None, "state": ["ok"]},
     )
     monkeypatch.setattr(operator, "ask", lambda _fleet, _files, agent, *_, **__: json.dumps(said[agent]).encode())
     answers = ask_status(fleet, None)
     assert [one.state for one in answers] == ["unreachable", "failing", "degraded", "unreachable"]
     assert answers[0].trouble == answers[3].trouble == "its answer is not a status"
+
+
+@pytest.mark.parametrize("change", [{"roster_digest": 5}, {"round": "x"}, {"last_absence": {}}, {"version": None}])
+def test_a_status_with_a_wrong_value_hides_no_other_agent(monkeypatch, change):
+    fleet = tiny_fleet()
+    whole = asdict(StatusMonitor(Notes(), fleet, 0).status())
+    said = [whole | {"agent": agent} | (change if agent == 1 else {}) for agent in range(4)]
+    monkeypatch.setattr(operator, "ask", lambda _fleet, _files, agent, *_, **__: json.dumps(said[agent]).encode())
+    answers = ask_status(fleet, None)
+    assert [one.trouble == "its answer is not a status" for one in answers] == [False, True, False, False]
+    assert [one.status is None for one in answers] == [False, True, False, False]
 
 
 def test_who_has_not_appeared_is_a_warning_and_rounds_behind_are_reported(tmp_path):

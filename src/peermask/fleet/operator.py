@@ -20,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from pydantic import TypeAdapter
+
 from peermask.errors import NodeError, PeermaskError
 from peermask.fleet.credentials import OPERATOR, Credentials, name_of, tls_context
 from peermask.fleet.environment import SYSTEM_TIME, TimeSource
@@ -27,8 +29,10 @@ from peermask.fleet.fleet import Fleet, split_address
 from peermask.fleet.relay_client import open_relay_client
 from peermask.fleet.roster import signed_roster
 from peermask.fleet.sockets import Server
-from peermask.fleet.status import STATES
+from peermask.fleet.status import AgentStatus
 
+STATUS = TypeAdapter(AgentStatus)
+ABSENCE = {"round", "neighbour", "why"}  # keys of `last_absence`
 T = TypeVar("T")
 LARGEST_BYTES = 2**20  # bytes of a request or an answer
 SERVER_SECONDS = 10.0
@@ -194,7 +198,10 @@ def ask_status(fleet: Fleet, credentials: Credentials, seconds: float = CLIENT_S
         address = fleet.member(agent).address
         try:
             status = json.loads(ask(fleet, credentials, agent, "status", seconds=seconds))
-            if not isinstance(status, dict) or status.get("agent") != agent or status.get("state") not in STATES:
+            # Checked as a whole: one agent that lies, or has another version, must not hide all others.
+            checked = STATUS.validate_python(status)
+            absence = checked.last_absence
+            if checked.agent != agent or (absence is not None and not absence.keys() >= ABSENCE):
                 raise ValueError
             return AgentAnswer(agent, address, status, status.get("trouble"), status["state"])
         except Refused as error:
