@@ -2,7 +2,7 @@
 
 A table stands between two comments. The first says what it shows; a test compares every table with results/:
 
-    <!-- table {"from": ["collaboration/accord-late"], "show": "last", "columns": ["c = 3"], "rows": ["accord"]} -->
+    <!-- table {"from": ["collaboration/accord"], "show": "last", "columns": ["c = 3"], "rows": ["accord"]} -->
     <!-- end of table -->
 
 `from` names experiments by their folder in results/, `show` one or several columns of their .csv files, `columns` and
@@ -53,7 +53,12 @@ def _text(cell: dict[str, str] | None, show: str | list[str]) -> str:
         return MISSING
     stuck = int(cell["stuck"] or 0)
     note = f" ({stuck} stuck)" if stuck else ""
-    return " / ".join(f"{float(cell[name]):.3f}" for name in names) + note
+    return " / ".join(_number(float(cell[name])) for name in names) + note
+
+
+def _number(value: float) -> str:
+    """An accuracy has three decimals, megabytes one."""
+    return f"{value:.3f}" if value < 1 else f"{value:,.1f}"
 
 
 def _mean(cells: Cells, row: str, columns: list[str], name: str) -> str:

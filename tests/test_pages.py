@@ -132,6 +132,7 @@ def two_runs(run_page: Page, call: Call) -> None:  # noqa: ARG001 (its folder)
         assert call("run", "experiment.toml", "--out", name, "--set", f"seed={seed}")[0] == 0
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("two_runs")
 def test_export(run_page: Page) -> None:
     pytest.importorskip("onnxruntime")
@@ -170,6 +171,7 @@ def test_report(run_page: Page) -> None:
     assert not Path("runs/a").exists()
 
 
+@pytest.mark.long
 def test_readme(run_page: Page, call: Call) -> None:
     """The experiment of the page has other data and fewer rounds here; its keys are tried by the plan."""
     (written,) = re.findall(r"^```toml\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)

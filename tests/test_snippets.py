@@ -87,6 +87,7 @@ def test_snippets_import_public_names_only(page: str) -> None:
                 assert node.attr in plugin.__all__
 
 
+@pytest.mark.long
 def test_snippets_about_adding_things(run: Callable[..., str], tmp_path: Path) -> None:
     algorithm, functions = snippets("adding.md", "python")
     own_experiment, imports, entry_point = snippets("adding.md", "toml")
@@ -136,6 +137,7 @@ class MyNet(nn.Sequential):
 """
 
 
+@pytest.mark.long
 def test_snippets_about_data(run: Callable[..., str], tmp_path: Path) -> None:
     arrays, frame, functions, module = snippets("data.md", "python")
     table, task, folders, weights, photographs = snippets("data.md", "toml")

@@ -157,12 +157,13 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "
 PROCESSES = [sys.executable, "-m", "peermask", "run", "--processes", "2"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "file"),
     [
         pytest.param(PROCESSES, "config.toml", id="before the ranks have met"),
-        pytest.param(PROCESSES, "run/metrics.csv", id="in a round", marks=pytest.mark.long),
-        pytest.param(TORCHRUN, "run/metrics.csv", id="torchrun", marks=pytest.mark.long),
+        pytest.param(PROCESSES, "run/metrics.csv", id="in a round"),
+        pytest.param(TORCHRUN, "run/metrics.csv", id="torchrun"),
     ],
 )
 def test_no_rank_outlives_its_parent(small: Small, tmp_path: Path, command: list[str], file: str) -> None:

@@ -343,6 +343,7 @@ def test_agents_as_they_are_in_an_npz_file(tmp_path: Path) -> None:
 KINDS = (".ticket", ".onnx", ".safetensors")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", list(CASES))
 def test_all_kinds_take_raw_inputs_of_every_shape_and_task(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
