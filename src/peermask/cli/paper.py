@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from peermask.cli.options import Device, Import, Interrupt, parse_seeds, print_progress
-from peermask.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from peermask.paper.preset import ScaleName
     from peermask.paper.tables import Grid
+
+FILE_WIDTH = 200  # columns of a table where output is no terminal
 
 # `peermask reproduce`: the paper's tables and figures, made again.
 
@@ -60,96 +57,45 @@ def reproduce(
     import_: Import = None,
 ) -> int:
     """Run the paper's experiments and write their tables and figures."""
-    from peermask.compute.device import pick_device
-    from peermask.paper.campaign import Campaign, read_data
-    from peermask.paper.cells import Defaults, add_released
-    from peermask.paper.output_folder import OutputFolder
     from peermask.paper.pages import write_pages
-    from peermask.paper.preset import scales, selected
+    from peermask.paper.request import Request
     from peermask.paper.tables import make_grid, note_of
-    from peermask.plugins import find_plugins, load_plugins
-    from peermask.run.execution import Execution
+    from peermask.plugins import load_plugins
     from peermask.run.jobs import Stopped
 
-    begun, given = time.monotonic(), names or ["all"]
-    plugins = load_plugins(import_ or ())
-    console = Console(highlight=False, markup=False)
+    begun = time.monotonic()
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else FILE_WIDTH)
     if list_:
+        load_plugins(import_ or ())
         _print_list(console)
         return 0
-    wanted, size = selected(tuple(given)), _scale(scale)
-    first = wanted[: given.index("all")] if "all" in given else wanted
-    if released is not None:
-        add_released(wanted, released)
-    chosen = None if seeds is None else parse_seeds(seeds)
-    home = OutputFolder(out or Path(f"reproduce-{size}"))
-    home.check_plugins(plugins)
-    imports = dict.fromkeys((*find_plugins(home.plugins(), str(home.path)), *(one.name for one in plugins)))
+    chosen = None if seeds is None else tuple(parse_seeds(seeds))
+    imports = tuple(import_ or ())
+    request = Request(tuple(names or ["all"]), scale, chosen, device, data_dir, out, released, imports, processes)
     with Interrupt() as interrupt:
 
         def should_stop() -> bool:
             return interrupt.requested() or (minutes is not None and time.monotonic() - begun > 60 * minutes)
 
-        execution = Execution(device, should_stop=should_stop, final_checkpoint=False)
-        dataset = None
-        if tables_only:
-            home.look(size)
-        else:
-            pick_device(device)
-            dataset = read_data(size, wanted, None if data_dir is None else str(data_dir))
-            home.open(size, dataset, chosen[0] if chosen else 0, plugins)
-        defaults = Defaults(size, scales()[size], tuple(imports))
-        run_seeds = tuple(chosen or range(defaults.scale.seeds))
-        campaign = Campaign(defaults, home, dataset, wanted, run_seeds, execution, first)
-        shared = {
-            "scale": size,
-            "device": device,
-            "data-dir": data_dir,
-            "out": home.path,
-            "released": released,
-            "seeds": seeds,
-            "minutes": minutes,
-        }
+        campaign = request.campaign(should_stop, tables_only=tables_only)
         try:
             if not tables_only:
-                with _others(processes - 1, [*given, *_as_words(shared, import_ or ())]):
-                    campaign.run(print_progress(console))
+                request.run(campaign, print_progress(console))
         except Stopped:
             pass
         finally:
             problems = write_pages(campaign)
-            home.fold()
+            campaign.home.fold()
     for name in campaign.names:
         made = make_grid(campaign, name)
-        _print_table(console, made, note_of(campaign, made.preset), with_paper=size == "paper")
+        _print_table(console, made, note_of(campaign, made.preset), with_paper=request.size == "paper")
     for problem in problems:
         console.print(problem, soft_wrap=True)
     if missing := campaign.missing():
         how = "run without --tables-only to compute them" if tables_only else "rerun the same command to resume"
         console.print(f"{missing} of {len(campaign.cells)} cells are missing; {how}", soft_wrap=True)
-    print(home.path)
+    print(campaign.home.path)
     return interrupt.exit_code if interrupt.requested() else 0
-
-
-def _as_words(options: Mapping[str, object], imports: Sequence[str]) -> list[str]:
-    words = [f"--{name}={value}" for name, value in options.items() if value is not None]
-    return [*words, *(f"--import={plugin}" for plugin in imports)]
-
-
-@contextmanager
-def _others(count: int, arguments: Sequence[str]) -> Iterator[None]:
-    """Start as many other processes on the same folder, which stop with this one."""
-    command = [sys.executable, "-m", "peermask", "reproduce", *arguments]
-    others = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(count)]
-    try:
-        yield
-    except BaseException:
-        for other in others:
-            other.terminate()
-        raise
-    finally:
-        for other in others:
-            other.wait()
 
 
 def _print_table(console: Console, made: Grid, note: str, *, with_paper: bool) -> None:
@@ -169,14 +115,6 @@ def _print_table(console: Console, made: Grid, note: str, *, with_paper: bool) -
     console.print(table)
     if note:
         console.print(note, soft_wrap=True)
-
-
-def _scale(name: str) -> ScaleName:
-    from peermask.paper.preset import scales
-
-    if name not in scales():
-        raise ConfigError(f"unknown scale {name!r}; {nearest(name, scales())}")
-    return "paper" if name == "paper" else "quick"
 
 
 def _print_list(console: Console) -> None:

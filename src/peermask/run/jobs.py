@@ -32,6 +32,7 @@ from peermask.run.runner import run_experiment
 from peermask.store.sweeps import SweepFolder, SweepRun, touches
 
 Tell = Callable[[int, int, str], None]  # runs done, runs in all, what begins now
+ShouldStop = Callable[[], bool]
 
 
 class Stopped(Exception):
@@ -108,6 +109,45 @@ class JobQueue:
         return self._data[source]
 
 
+def one_of(processes: int, execution: Execution) -> Execution:
+    """How one of several processes on this machine runs: with its share of the cores."""
+    if processes == 1:
+        return execution
+    return replace(execution, workers=execution.workers or max(1, (os.cpu_count() or 1) // processes))
+
+
+@contextmanager
+def share(count: int, work: Callable[..., None], *arguments: object) -> Iterator[None]:
+    """Start processes that call `work(*arguments, should_stop)`; they end with the block, and soon if it fails."""
+    context = multiprocessing.get_context("spawn")
+    stopped = context.Event()
+    others = [context.Process(target=_work, args=(work, arguments, stopped)) for _ in range(count)]
+    for other in others:
+        other.start()
+    try:
+        yield
+    except BaseException:
+        stopped.set()
+        raise
+    finally:
+        for other in others:
+            other.join()
+
+
+def _work(work: Callable[..., None], arguments: Sequence[object], stopped: Event) -> None:
+    """Work until told to stop, or until the process that started this one is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal sends them to all; the first process tells this one
+        signal.signal(number, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def should_stop() -> bool:
+        return stopped.is_set() or not parent.is_alive()
+
+    with suppress(Stopped, PeermaskError):  # the first process meets the same mistake, and says it
+        work(*arguments, should_stop)
+
+
 @dataclass(frozen=True)
 class Sweep:
     """The runs of a sweep that are to be done."""
@@ -118,31 +158,12 @@ class Sweep:
 
     def run(self, execution: Execution, tell: Tell, processes: int = 1) -> None:
         """Run what no process has run or is running; `Stopped` is raised where the user stops it."""
-        if processes > 1:
-            workers = execution.workers or max(1, (os.cpu_count() or 1) // processes)
-            execution = replace(execution, workers=workers)
-        with self._others(processes - 1, execution):
+        execution = one_of(processes, execution)
+        how = (self.root, self.base.table(), self.runs, execution.device, execution.chunk, execution.workers)
+        with share(processes - 1, _run_sweep, *how):
             self._run(execution, tell)
         if processes > 1:
             self._run(execution, tell)  # what a process that died has left
-
-    @contextmanager
-    def _others(self, count: int, execution: Execution) -> Iterator[None]:
-        """Start other processes that share the runs; they end with the block, and soon if it fails or is stopped."""
-        context = multiprocessing.get_context("spawn")
-        stopped = context.Event()
-        how = (self.root, self.base.table(), self.runs, execution.device, execution.chunk, execution.workers, stopped)
-        others = [context.Process(target=_share, args=how) for _ in range(count)]
-        for other in others:
-            other.start()
-        try:
-            yield
-        except BaseException:
-            stopped.set()
-            raise
-        finally:
-            for other in others:
-                other.join()
 
     def _run(self, execution: Execution, tell: Tell) -> None:
         folder = SweepFolder.add(self.root, self.base.table(), self.runs)
@@ -152,27 +173,18 @@ class Sweep:
         queue.run(jobs, lambda job: tell(sum(map(folder.is_done, self.runs)), len(jobs), job.name))
 
 
-def _share(
+def _run_sweep(
     root: Path,
     base: Mapping[str, Any],
     runs: tuple[SweepRun, ...],
     device: str,
     chunk: int | None,
     workers: int | None,
-    stopped: Event,
+    should_stop: ShouldStop,
 ) -> None:
-    """Run what no other process of a sweep runs, until it is told to stop, or the process that started it is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal sends them to all; the first process tells this one
-        signal.signal(number, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def should_stop() -> bool:
-        return stopped.is_set() or not parent.is_alive()
-
-    with suppress(Stopped, PeermaskError):  # the first process meets the same mistake, and says it
-        sweep = Sweep(root, make_config(base), runs)  # which imports its plug-ins
-        sweep.run(Execution(device, chunk, workers, should_stop=should_stop), lambda *_: None)
+    """Run what no other process of a sweep runs."""
+    sweep = Sweep(root, make_config(base), runs)  # which imports its plug-ins
+    sweep.run(Execution(device, chunk, workers, should_stop=should_stop), lambda *_: None)
 
 
 def config_of(base: ExperimentConfig, run: SweepRun) -> ExperimentConfig:
