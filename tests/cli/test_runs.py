@@ -42,7 +42,7 @@ def test_a_run_without_a_result_and_a_damaged_one(two: Path, call: Call) -> None
     damaged.write_text(damaged.read_text().replace('"seed": 3', '"seed": 4'))
     _, out, _ = call("runs", "list", two)
     status = {row.split()[-1]: row for row in out.splitlines()}
-    assert "not finished" in status[str(two / "alone")]
+    assert "unfinished" in status[str(two / "alone")]
     assert "damaged" in status[str(two / "both" / "mce-pl")]
 
 

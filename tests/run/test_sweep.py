@@ -90,6 +90,17 @@ def row(lr: float | None, place: int, validation: tuple[float, ...], test: float
     return SweepRow((run,), {}, validation, (test,), 1.0)
 
 
+def test_variations_on_different_data_are_not_compared() -> None:
+    runs = [
+        SweepRun(settings=(f"agents={agents}", f"algorithm.lr={lr}"), place=0, algorithm="mce-pl", seed=0)
+        for agents in (4, 8)
+        for lr in (0.1, 0.3)
+    ]
+    rows = [SweepRow((run,), {}, (float(place),), (0.5,), 1.0) for place, run in enumerate(runs)]
+    assert [best.variation for best in best_rows(rows)] == ["agents=4, algorithm.lr=0.3", "agents=8, algorithm.lr=0.3"]
+    assert best_rows(rows[::2]) == []
+
+
 def test_the_best_is_chosen_on_held_out_data_among_variations_of_an_algorithm() -> None:
     nan = float("nan")
     rows = [row(0.1, 0, (0.5, 0.6), 0.9), row(0.3, 0, (0.7, 0.6), 0.1), row(1.0, 0, (nan,), 1.0), row(None, 1, (0.9,))]

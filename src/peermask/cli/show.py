@@ -43,7 +43,7 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder, or a sweep's.")
         console.print(f"collected without agents {', '.join(map(str, missing))}", soft_wrap=True)
     elif result.waiting or any(arm.hash is None and name not in diverged for name, arm in arms.items()):
         how = "peermask swarm FLEET" if is_of_fleet(run) else f"peermask run --resume {run}"
-        console.print(f"not finished; resume with: {how}", soft_wrap=True)
+        console.print(f"unfinished; resume with: {how}", soft_wrap=True)
     elif result.hash is not None:
         console.print(f"hash {result.hash}", soft_wrap=True, highlight=False)
 

@@ -28,7 +28,7 @@ class FoundRun:
 
     path: Path
     config: dict[str, Any]  # as in its file
-    status: str  # finished, stopped, diverged, ...; "not finished" without a result; "damaged"
+    status: str  # finished, stopped, diverged, ...; "unfinished" without a result; "damaged"
     created: str = ""
     round: int | None = None
     figure: str = ""  # the name of the one that counts
@@ -68,7 +68,7 @@ def read_run(path: Path) -> FoundRun:
     return FoundRun(
         path,
         config,
-        str(result.get("status", "diverged" if folder.diverged.is_file() else "not finished")),
+        str(result.get("status", "diverged" if folder.diverged.is_file() else "unfinished")),
         str(manifest.get("created", "")),
         _number(result.get("round")),
         figure,

@@ -99,13 +99,21 @@ class SweepRow:
         return len(self.test)
 
 
+DATA_KEYS = ("agents", "dataset", "partition", "data.fraction", "data.validation")  # they decide what data an agent has
+
+
 def best_rows(rows: Sequence[SweepRow]) -> list[SweepRow]:
-    """Choose the best variation of each algorithm with several, by held-out data; none where nothing is held out."""
-    places: dict[int, list[SweepRow]] = {}
+    """Choose the best variation of each algorithm with several, by held-out data; none where nothing is held out.
+
+    Rows of different data are not compared: each data has a best one of its own.
+    """
+    alike: dict[tuple[object, ...], list[SweepRow]] = {}
     for row in rows:
         if not isnan(spread(row.validation)[0]):
-            places.setdefault(row.runs[0].place, []).append(row)
-    return [max(own, key=lambda row: spread(row.validation)[0]) for own in places.values() if len(own) > 1]
+            run = row.runs[0]
+            of_data = [setting for setting in run.settings if setting.startswith(DATA_KEYS)]
+            alike.setdefault((run.place, *of_data), []).append(row)
+    return [max(own, key=lambda row: spread(row.validation)[0]) for own in alike.values() if len(own) > 1]
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
