@@ -10,7 +10,7 @@ import pytest
 from tiny_scale import DIGITS, tiny_defaults
 
 from peermask.files import write_json
-from peermask.paper.cells import Defaults
+from peermask.paper.cells import Defaults, Job
 from peermask.paper.outcome import Outcome
 from peermask.paper.output_folder import OutputFolder
 from peermask.paper.preset import ConfigPart, scales
@@ -136,6 +136,26 @@ def test_further_values_and_the_network_without_its_last_elu_follow_the_grid(tun
     assert paper.record()["dsgd"]["at_edge"] == []
     assert len(paper.record()["dsgd"]["tried"]) == 2 * (8 + 4 + 1)  # two seeds
     assert len(paper.candidates("mask-pm1")) == 4  # whose experiment says what follows the logits
+
+
+def test_nothing_is_chosen_while_another_process_ends_the_last_trial_of_a_grid(tuning: Tuning) -> None:
+    paper = replace(tuning, defaults=Defaults("paper", scales()["paper"]))
+    for trial in paper.trials("dsgd"):
+        paper.home.keep(trial.job, Outcome(config={}, validation=0.5))
+    last = trial.job
+
+    class Late(OutputFolder):
+        """The last outcome is there from the second look on."""
+
+        looks = 0
+
+        def outcome(self, job: Job) -> Outcome | None:
+            Late.looks += job == last
+            return None if job == last and Late.looks == 1 else super().outcome(job)
+
+    late = replace(paper, home=Late(paper.home.path), _listed={})
+    assert late.chosen("dsgd") is None  # further settings follow the grid
+    assert len(late.candidates("dsgd")) == 8 + 1
 
 
 def test_while_the_best_lies_at_an_edge_more_is_tried_but_not_for_ever(tuning: Tuning) -> None:

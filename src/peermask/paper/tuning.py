@@ -109,6 +109,8 @@ class Tuning:
             if len(candidates) == 1:
                 self._chosen[method] = candidates[0]
             elif (reached := self._all_reached(method, candidates)) is not None:
+                if len(self.candidates(method)) > len(candidates):  # another process ended the last of them meanwhile
+                    return None
                 self._chosen[method] = best(reached)
             elif method in self._recorded:
                 self._chosen[method] = self._recorded[method]["chosen"]
