@@ -6,7 +6,7 @@ WORKERS ?= $(shell n=$$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )); echo $$(( n 
 # `make test MEASURED=1` notes which statements run; `make coverage` adds up what was noted.
 PYTEST = $(BIN)/python $(if $(MEASURED),-m coverage run) -m pytest --dist worksteal -n
 
-.PHONY: run test test-long test-bits test-kernels coverage check format docs dist clean
+.PHONY: run test test-long test-all test-bits test-kernels coverage check format docs dist clean
 
 run: .venv/.installed
 	@$(BIN)/peermask run
@@ -17,6 +17,10 @@ test: .venv/.installed-dev
 # Tests that take seconds each on any machine: real training, and processes with all their imports.
 test-long: .venv/.installed-dev
 	@$(PYTEST) $(WORKERS) -m long
+
+# Both, which takes less time than one after the other.
+test-all: .venv/.installed-dev
+	@$(PYTEST) $(WORKERS) -m "long or not long"
 
 # Tests that compare bits, with the arithmetic of a CPU without AVX: one machine stands for two.
 test-bits: .venv/.installed-dev
