@@ -3,7 +3,8 @@
     python -m benchmarks.complexity [--agents 10 20 40 80] [--p 0.2 0.4 0.8] [--weights 100000 200000 400000]
 
 In a round every directed link adds one mask to its receiver's votes. Printed are the masks that are added, the median
-time of a few rounds on one core, and the exponents of the fit time ~ N^a p^b L^c, where L stands for the weights.
+time of a few rounds on one core, and the exponents of the fit time ~ N^a p^b L^c over what was varied. L stands for
+the weights.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ def main() -> None:
     parser.add_argument("--p", type=float, nargs="+", default=[0.2, 0.4, 0.8])
     parser.add_argument("--weights", type=int, nargs="+", default=[100_000, 200_000, 400_000])
     options = parser.parse_args()
+    if not all(2 <= agents <= 255 for agents in options.agents):
+        parser.error("--agents: must be from 2 to 255, as votes are counted in a byte")
+    if not all(0 < p <= 1 for p in options.p) or min(options.weights) < 1:
+        parser.error("--p: must be above 0 and at most 1; --weights: at least 1")
     torch.set_num_threads(1)
     print(f"{'agents':>8} {'p':>6} {'weights':>9} {'masks added':>12} {'N(N - 1)p':>10} {'ms a round':>11}")
     measured = []
@@ -40,9 +45,10 @@ def main() -> None:
         print(f"{agents:8d} {p:6.2f} {weights:9d} {added:12d} {agents * (agents - 1) * p:10.0f} {1e3 * seconds:11.2f}")
         measured.append((agents, p, weights, added, seconds))
     logs = np.log(np.array(measured))  # [M, 5]
+    varied = [place for place in range(3) if len(set(logs[:, place])) > 1]
     for name, place in (("masks added", 3), ("time", 4)):
-        exponents, *_ = np.linalg.lstsq(np.column_stack([logs[:, :3], np.ones(len(logs))]), logs[:, place])
-        print(f"{name} ~ N^{exponents[0]:.2f} p^{exponents[1]:.2f} L^{exponents[2]:.2f}")
+        exponents, *_ = np.linalg.lstsq(np.column_stack([logs[:, varied], np.ones(len(logs))]), logs[:, place])
+        print(f"{name} ~", *(f"{'NpL'[one]}^{exponent:.2f}" for one, exponent in zip(varied, exponents, strict=False)))
 
 
 def drawn(agents: int, p: float) -> Links:

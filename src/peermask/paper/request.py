@@ -14,7 +14,7 @@ from peermask.paper.output_folder import OutputFolder
 from peermask.paper.preset import ScaleName, scales, selected
 from peermask.plugins import find_plugins, load_plugins
 from peermask.run.execution import Execution
-from peermask.run.jobs import ShouldStop, Tell, one_of, share
+from peermask.run.jobs import ShouldStop, Tell, divide_cores, share
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Request:
         seeds = self.seeds or tuple(range(defaults.scale.seeds))
         first = wanted[: self.names.index("all")] if "all" in self.names else wanted
         execution = Execution(self.device, should_stop=should_stop, final_checkpoint=False)
-        return Campaign(defaults, home, dataset, wanted, seeds, one_of(self.processes, execution), first)
+        return Campaign(defaults, home, dataset, wanted, seeds, divide_cores(execution, self.processes), first)
 
     def run(self, campaign: Campaign, tell: Tell) -> None:
         """Run a campaign of this request, in other processes, too."""

@@ -109,8 +109,8 @@ class JobQueue:
         return self._data[source]
 
 
-def one_of(processes: int, execution: Execution) -> Execution:
-    """How one of several processes on this machine runs: with its share of the cores."""
+def divide_cores(execution: Execution, processes: int) -> Execution:
+    """Give each of several processes on this machine its share of the cores."""
     if processes == 1:
         return execution
     return replace(execution, workers=execution.workers or max(1, (os.cpu_count() or 1) // processes))
@@ -158,7 +158,7 @@ class Sweep:
 
     def run(self, execution: Execution, tell: Tell, processes: int = 1) -> None:
         """Run what no process has run or is running; `Stopped` is raised where the user stops it."""
-        execution = one_of(processes, execution)
+        execution = divide_cores(execution, processes)
         how = (self.root, self.base.table(), self.runs, execution.device, execution.chunk, execution.workers)
         with share(processes - 1, _run_sweep, *how):
             self._run(execution, tell)
